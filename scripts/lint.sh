@@ -19,5 +19,13 @@ elif [ "${CI:-}" = true ]; then
 else
     echo 'lint: no cargo clippy here, skipped' >&2
 fi
+format='scripts/planted.sh lay' # each patch of planted bugs must apply
+if cargo fmt --version >/dev/null 2>&1; then
+    format="$format && cargo fmt --check --all --manifest-path core/target/planted/core/Cargo.toml"
+else
+    echo 'lint: no cargo fmt here, skipped' >&2
+fi
+checks="$checks
+$format"
 echo "$checks" | scripts/beside.sh || failed=1
 exit "$failed"

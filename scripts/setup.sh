@@ -235,7 +235,7 @@ digest() { LC_ALL=C sort | tr '\n' '\0' | xargs -0 sha256sum | sha256sum | cut -
 lock_digest() { printf '%s\n' requirements.lock | digest; }
 
 core_sources() {
-    find core \( -name target -o -name fuzz -o -name __pycache__ \) -prune -o -type f \
+    find core \( -name target -o -name fuzz -o -path core/planted -o -name __pycache__ \) -prune -o -type f \
         \( -name '*.rs' -o -name Cargo.toml -o -name Cargo.lock -o -path core/pyproject.toml \) -print
 }
 

@@ -39,7 +39,7 @@ def test_the_tool_that_installs_comes_by_hash_too_and_a_build_takes_the_locked_c
     assert "--require-hashes -r scripts/uv.lock.txt" in setup
     assert "--require-hashes requirements.lock" in setup
     assert CORE["tool"]["maturin"]["locked"]
-    for name in ("scripts/rust.sh", "scripts/lint.sh", "scripts/test.sh", "Makefile"):
+    for name in ("scripts/rust.sh", "scripts/planted.sh", "scripts/lint.sh", "scripts/test.sh", "Makefile"):
         calls = re.findall(r"cargo (?:test|run|build|clippy) --(?!version)[^\n]*", (ROOT / name).read_text())
         assert calls
         assert not [each for each in calls if "--locked" not in each]

@@ -9,7 +9,7 @@ import pytest
 
 from tests.documents import ROOT
 
-PAGES: Final = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md"), *ROOT.glob("core/*/tests/*.md")])
+PAGES: Final = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md"), *ROOT.glob("core/*/*.md")])
 LINK: Final = re.compile(r"!?\[[^\]\n]*\]\(([^)\s]+)\)|(?:href|src|srcset)=\"([^\"]+)\"")
 
 

@@ -1,6 +1,6 @@
 """Bugs that a fleet of this kind has had, put back one at a time: the test that is named goes red.
 
-The others of this kind are in `core/sim/tests/planted.rs` and `tests/control/test_planted.py`.
+The others of this kind are in `core/planted` and `tests/control/test_planted.py`.
 """
 
 from collections.abc import Callable, Iterator

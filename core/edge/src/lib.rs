@@ -14,7 +14,6 @@ mod counters;
 mod fossil;
 mod frame;
 pub mod limits;
-pub mod planted;
 pub mod protocol;
 mod session;
 mod settings;

@@ -19,8 +19,6 @@
 //!
 //! All numbers are little-endian.
 
-use crate::planted::{self, Bug};
-
 /// Where a segment's frames begin: after one page, so that no write of a frame touches the header's page.
 pub const HEADER_BYTES: u64 = 4_096;
 
@@ -146,7 +144,7 @@ impl Frame {
     /// Whether `payload` is intact.
     pub fn holds(&self, payload: &[u8], salt: u64) -> bool {
         payload.len() == self.payload_bytes
-            && (crc(salt, payload) == self.payload_crc || planted::is(Bug::TailUnchecked))
+            && crc(salt, payload) == self.payload_crc
             && Records::new(self.first, payload).map_while(|_| Some(())).count() == self.count as usize
     }
 }
@@ -306,7 +304,6 @@ fn write_head(frame: &mut [u8], magic: u32, first: u64, count: u32, salt: u64) {
 }
 
 fn crc(salt: u64, bytes: &[u8]) -> u32 {
-    let salt = if planted::is(Bug::SaltMissing) { 0 } else { salt };
     crc32c::crc32c_append(crc32c::crc32c(&salt.to_le_bytes()), bytes)
 }
 

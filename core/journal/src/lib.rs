@@ -47,7 +47,6 @@ mod directory;
 mod error;
 mod format;
 mod log;
-pub mod planted;
 mod reader;
 mod shared;
 mod storage;

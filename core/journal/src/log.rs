@@ -5,7 +5,6 @@
 
 use crate::error::{AppendError, Corruption, OpenError, ReadError};
 use crate::format::{begins_frame, Frame, Group, Header, SegmentName, FRAME_ALIGN, FRAME_BYTES, HEADER_BYTES};
-use crate::planted::{self, Bug};
 use crate::reader::Reader;
 use crate::shared::{Segment, Shared};
 use crate::storage::{is_full, SegmentFile, Storage};
@@ -202,9 +201,6 @@ impl<S: Storage> Log<S> {
         if self.at + bytes > self.segment_bytes {
             self.roll(first)?;
         }
-        if planted::is(Bug::AckedEarly) {
-            self.keep_acked(first + u64::from(group.len()), true)?;
-        }
         let active = &self.active;
         let written = group.with_frame(first, active.salt, |frame| active.file.write_at(self.at, frame));
         self.settle(written)?;
@@ -258,10 +254,8 @@ impl<S: Storage> Log<S> {
             owner => owner.map_err(AppendError::Failed)?,
         };
         let first = self.end();
-        if !planted::is(Bug::OldBytesStay) {
-            self.reuses = false;
-            self.storage.drop_spares().map_err(AppendError::Failed)?;
-        }
+        self.reuses = false;
+        self.storage.drop_spares().map_err(AppendError::Failed)?;
         self.roll(first)?;
         Ok(first)
     }
@@ -301,17 +295,14 @@ impl<S: Storage> Log<S> {
 
     /// Syncs the written bytes; refuses permanently if that fails or there is a later owner.
     fn settle(&mut self, written: io::Result<()>) -> Result<(), AppendError> {
-        let sync = |()| match planted::is(Bug::SyncMissing) {
-            true => Ok(()),
-            false => self.active.file.sync(),
-        };
-        let owner = written.and_then(sync).and_then(|()| self.storage.owner());
+        let synced = written.and_then(|()| self.active.file.sync());
+        let owner = synced.and_then(|()| self.storage.owner());
         let result = match owner {
-            Ok(by) if by > self.epoch && !planted::is(Bug::OwnerUnasked) => Err(AppendError::Fenced { by }),
+            Ok(by) if by > self.epoch => Err(AppendError::Fenced { by }),
             Ok(_) => Ok(()),
             Err(error) => Err(AppendError::Failed(error)),
         };
-        self.refuses = result.is_err() && !planted::is(Bug::SyncRetried);
+        self.refuses = result.is_err();
         result
     }
 
@@ -443,7 +434,7 @@ impl Tail {
             tail.end += u64::from(frame.count);
             tail.at += frame.total_bytes();
         }
-        if !planted::is(Bug::DamageCut) && tail.frame_behind(segment)? {
+        if tail.frame_behind(segment)? {
             let damage = Corruption::Frame {
                 segment: segment.name,
                 at: tail.at,
@@ -458,7 +449,7 @@ impl Tail {
     /// counts from now on, so it is written again.
     fn make_durable<F: SegmentFile>(&self, segment: &Segment<F>) -> io::Result<()> {
         let (at, bytes) = &self.last_frame;
-        if bytes.is_empty() || planted::is(Bug::TailNotSynced) {
+        if bytes.is_empty() {
             return Ok(());
         }
         segment.file.write_at(*at, bytes)?;

@@ -12,7 +12,6 @@ use crate::items::Items;
 use crate::leaderboards::{Leaderboards, Scored, Ties};
 use crate::likers::Likers;
 use crate::limits::{ERASURES_MAX, LEADERBOARDS_MAX, LEADERBOARD_MEMBERS_MAX, NOT_OFFSETS_MAX, PAGE_MAX, SEGMENT_IDS};
-use crate::planted::{self, Bug};
 use crate::record::{BitOp, Record};
 use crate::trend::{Trends, WINDOWS};
 use crate::users::Users;
@@ -609,17 +608,13 @@ impl Engine {
                 .serialize_into(&mut likers)
                 .expect("a vector accepts all bytes");
             taken += likers.len();
-            let modification = match planted::is(Bug::OldModification) {
-                true => item.modification.saturating_sub(1),
-                false => item.modification,
-            };
             let likes = Some(RowLikes {
                 count: item.likers.len(),
                 likers,
             });
             rows.push(Row {
                 key: item.key.to_vec(),
-                modification,
+                modification: item.modification,
                 likes,
             });
         }
@@ -633,7 +628,7 @@ impl Engine {
         }
         let Some(slot) = self.items.find(key) else { return };
         let item = self.items.get_mut(slot);
-        if item.modification <= modification || planted::is(Bug::DirtyClearedBlindly) {
+        if item.modification <= modification {
             item.dirty = false;
             item.likers.shrink(); // an item unchanged for a pass
             self.dirty.remove(&slot);

@@ -24,7 +24,6 @@ mod keyed;
 mod leaderboards;
 mod likers;
 mod limits;
-pub mod planted;
 mod ranking;
 mod record;
 pub mod resp;

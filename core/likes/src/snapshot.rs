@@ -12,7 +12,6 @@ use crate::items::Item;
 use crate::leaderboards::{Leaderboard, Member, Ties};
 use crate::likers::Likers;
 use crate::limits::{LEADERBOARDS_MAX, LEADERBOARD_MEMBERS_MAX};
-use crate::planted::{self, Bug};
 use crate::trend::WINDOWS;
 use roaring::RoaringBitmap;
 use std::collections::{BTreeMap, BTreeSet};
@@ -155,7 +154,7 @@ impl Engine {
     /// Called before the id of a user goes.
     pub(crate) fn ids_will_change(&mut self) {
         let Some(mut cut) = self.cut.take() else { return };
-        if cut.ids_done < cut.users && !planted::is(Bug::ErasedWithinCut) {
+        if cut.ids_done < cut.users {
             self.save_ids(&mut cut, usize::MAX);
         }
         self.cut = Some(cut);
@@ -173,7 +172,7 @@ impl Engine {
     pub(crate) fn item_will_change(&mut self, slot: u32) {
         let Some(cut) = &self.cut else { return };
         let done = slot < cut.slots_done || slot >= cut.slots;
-        if done || cut.slots_saved.has(slot) || planted::is(Bug::CutNotKept) {
+        if done || cut.slots_saved.has(slot) {
             return;
         }
         let mut cut = self.cut.take().expect("a snapshot is under way");
@@ -187,7 +186,7 @@ impl Engine {
         let Some(cut) = &self.cut else { return };
         let place = self.users.place(dense);
         let done = (place as usize) < cut.chains_done || place as usize >= cut.users;
-        if done || cut.chains_saved.has(place) || planted::is(Bug::CutNotKept) {
+        if done || cut.chains_saved.has(place) {
             return;
         }
         let mut cut = self.cut.take().expect("a snapshot is under way");
@@ -210,7 +209,7 @@ impl Engine {
         if let Some(place) = board.members.find(name) {
             let done = (slot, place) < (cut.leaderboard, cut.member);
             let member = board.members.get(place).expect("slot is in use");
-            if !done && member.since <= cut.offset && !planted::is(Bug::CutNotKept) {
+            if !done && member.since <= cut.offset {
                 save_head(&mut cut.out, slot, board);
                 cut.out.u32(1);
                 save_member(&mut cut.out, place, member);
@@ -223,7 +222,7 @@ impl Engine {
     pub(crate) fn leaderboard_will_change(&mut self, slot: u32) {
         let Some(mut cut) = self.cut.take() else { return };
         let board = self.leaderboards.get(slot).expect("slot is in use");
-        if slot >= cut.leaderboard && board.since <= cut.offset && !planted::is(Bug::CutNotKept) {
+        if slot >= cut.leaderboard && board.since <= cut.offset {
             save_head(&mut cut.out, slot, board);
             cut.out.u32(0);
         }
@@ -234,7 +233,7 @@ impl Engine {
     pub(crate) fn all_members_will_change(&mut self, slot: u32) {
         self.leaderboard_will_change(slot);
         let Some(mut cut) = self.cut.take() else { return };
-        if slot >= cut.leaderboard && !planted::is(Bug::CutNotKept) {
+        if slot >= cut.leaderboard {
             let at = (cut.leaderboard, cut.member);
             if slot > cut.leaderboard {
                 (cut.leaderboard, cut.member) = (slot, 0);
@@ -251,7 +250,7 @@ impl Engine {
     /// Called before all members of all leaderboards change.
     pub(crate) fn all_leaderboards_will_change(&mut self) {
         let Some(mut cut) = self.cut.take() else { return };
-        while cut.leaderboard < self.leaderboards.slots() && !planted::is(Bug::CutNotKept) {
+        while cut.leaderboard < self.leaderboards.slots() {
             self.save_members(&mut cut, usize::MAX);
         }
         self.cut = Some(cut);
@@ -499,7 +498,7 @@ fn read_item(from: &mut In, engine: &mut Engine) -> Option<(u32, Item)> {
     }
     let newest = from.u32s()?;
     let likers = Likers::from_bitmap(RoaringBitmap::deserialize_from(from.bytes()?).ok()?);
-    let (derived, dirty) = (flags & 1 == 1, flags & 2 == 2 && !planted::is(Bug::DirtyNotRestored));
+    let (derived, dirty) = (flags & 1 == 1, flags & 2 == 2);
     if dirty {
         engine.dirty.insert(slot);
     }

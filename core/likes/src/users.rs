@@ -6,7 +6,6 @@
 //! walks a long list. Reading skips nodes whose item the user no longer likes. A chain is rebuilt when fewer than
 //! half of its nodes can count: each toggle pays O(1) for that.
 
-use crate::planted::{self, Bug};
 use hashbrown::{DefaultHashBuilder, HashSet, HashTable};
 use roaring::RoaringBitmap;
 use std::hash::BuildHasher;
@@ -170,22 +169,9 @@ impl Users {
         }
         let hash = self.hasher.hash_one(id);
         let place = self.list.len() as u32;
-        if planted::is(Bug::ErasedIdReused) {
-            if let Some(free) = self.erased.min() {
-                let place = self.place(free);
-                self.erased.remove(free);
-                self.list[place as usize].id = id;
-                let (list, hasher) = (&self.list, &self.hasher);
-                self.parts[part(hash)].insert_unique(hash, place, |&place| hasher.hash_one(list[place as usize].id));
-                return Some(free);
-            }
-        }
         self.list.push(User::new(id));
         let (list, hasher) = (&self.list, &self.hasher);
         self.parts[part(hash)].insert_unique(hash, place, |&place| hasher.hash_one(list[place as usize].id));
-        if planted::is(Bug::DenseIdTwice) && place % 7 == 6 {
-            return Some(self.dense(place - 1));
-        }
         Some(self.dense(place))
     }
 

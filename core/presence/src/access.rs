@@ -8,7 +8,6 @@ use crate::device::Device;
 use crate::event::{Entry, Event, Reason, State};
 use crate::fulls::Fulls;
 use crate::limits::{ANSWER_BYTES_MAX, BEAT_EVERY, DEVICES_MAX, FULL_WAIT_MS, PACKET_EVENTS_BYTES_MAX, WINDOW};
-use crate::planted::{self, Bug};
 use crate::policy::Policies;
 use crate::ring::Ring;
 use crate::split;
@@ -351,13 +350,11 @@ impl AccessPoint {
         }
         if self.beat_at <= now {
             self.beat_at = now + BEAT_EVERY;
-            if !planted::is(Bug::TailForgotten) {
-                let beat = Beat {
-                    origin: self.me,
-                    newest: self.ring.newest(),
-                };
-                self.out.push((To::Proxies, Message::Beat(beat).to_frame()));
-            }
+            let beat = Beat {
+                origin: self.me,
+                newest: self.ring.newest(),
+            };
+            self.out.push((To::Proxies, Message::Beat(beat).to_frame()));
         }
         let (origin, out) = (self.me, &mut self.out);
         self.fulls

@@ -5,7 +5,6 @@
 //! store and no place.
 
 use crate::places::{Change, Places};
-use crate::planted::{self, Bug};
 use muster_transport::Micros;
 use std::collections::BTreeMap;
 
@@ -75,7 +74,7 @@ impl Outgoing {
                     went,
                 });
             }
-            if self.users.is_empty() || planted::is(Bug::VectorApart) {
+            if self.users.is_empty() {
                 batch.vector = std::mem::take(&mut self.vector);
             }
             self.in_flight = (!batch.users.is_empty() || !batch.vector.is_empty()).then_some(batch);

@@ -39,7 +39,6 @@ mod pack;
 mod parse;
 mod peers;
 mod places;
-pub mod planted;
 mod policy;
 mod post;
 mod quick;

@@ -9,7 +9,6 @@
 use crate::bucket::{Record, StoredDevice};
 use crate::device::Device;
 use crate::event::{Entry, Event, Reason, State};
-use crate::planted::{self, Bug};
 use crate::version::after;
 use crate::wire::Origin;
 use muster_transport::Micros;
@@ -129,8 +128,7 @@ impl Places {
         let key = (event.user, event.device, origin.ap);
         let old = self.places.get(&key).copied();
         let is_newer = old.is_none_or(|old| old.is_older(origin.epoch, version, event.index));
-        let counted = planted::is(Bug::LateOverrules) || planted::is(Bug::DuplicateCounted);
-        if !is_newer && !counted {
+        if !is_newer {
             return false;
         }
         let mut place = Place {
@@ -187,11 +185,8 @@ impl Places {
             }
         }
         self.forget(origin.ap);
-        if !planted::is(Bug::FullMerged) {
-            let gone =
-                |key: &Key| (key.2 == origin.ap && !named.contains(&(key.0, key.1))).then_some((origin, version));
-            self.lose(now, gone);
-        }
+        let gone = |key: &Key| (key.2 == origin.ap && !named.contains(&(key.0, key.1))).then_some((origin, version));
+        self.lose(now, gone);
         came
     }
 
@@ -402,7 +397,7 @@ impl Places {
     /// `old`: the present place of the same key. `by_state`: a full state contains it, and no packet's event.
     fn arrive(&mut self, key: Key, place: Place, old: Option<Place>, by_state: bool) {
         let was_here = old.is_some_and(|old| old.stand != Stand::Gone);
-        let was_visible = (was_here || self.is_visible(key.0, key.1)) && !planted::is(Bug::DuplicateCounted);
+        let was_visible = was_here || self.is_visible(key.0, key.1);
         let was_told = !self.untold.remove(&(key.0, key.1)) && was_visible;
         let was_online = old.is_some_and(|old| old.stand == Stand::Online);
         let same = old.is_some_and(|old| !old.is_older(place.epoch, place.version, place.index));

@@ -7,7 +7,6 @@
 use crate::event::Event;
 use crate::limits::PACKET_EVENTS_BYTES_MAX;
 use crate::map::{ShardMap, Target};
-use crate::planted::{self, Bug};
 use crate::wire::{Beat, Empty, Events, Message, Origin, Report, Shard, Share};
 use muster_transport::Writer;
 
@@ -78,9 +77,6 @@ fn share_or_run(
     if let Some(bytes) = framed {
         flush(out, map, target, run);
         out.push((target, bytes));
-        return;
-    }
-    if planted::is(Bug::EmptyUnsent) {
         return;
     }
     match run {

@@ -12,7 +12,6 @@ use crate::alarms::Alarms;
 use crate::device::Device;
 use crate::few::Few;
 use crate::limits::{EXPIRES_MS_MAX, REORDER_BYTES_MAX, SENDERS_MAX, SENDER_BLOCKS, SENDER_IDLE, SENDER_MESSAGES_MAX};
-use crate::planted::{self, Bug};
 use crate::quick::QuickMap;
 use crate::wire::{Message, MessageId, Outcome, Unicast, UnicastAnswer};
 use muster_transport::Micros;
@@ -207,8 +206,7 @@ impl Deliveries {
         let Some(sender) = self.senders.get_mut(&id.server) else {
             return;
         };
-        let blind = planted::is(Bug::DeliveredTwice);
-        if let Some(kept) = sender.messages.get_mut(&id.sequence).filter(|_| !blind) {
+        if let Some(kept) = sender.messages.get_mut(&id.sequence) {
             self.counters.duplicates += 1;
             let knows = kept.askers.iter().any(|asker| *asker == service);
             if !knows && kept.askers.len() < ASKERS_MAX {
@@ -220,7 +218,7 @@ impl Deliveries {
             }
             return;
         }
-        if sender.seen.is_old(id.sequence) || (sender.seen.has(id.sequence) && !blind) {
+        if sender.seen.is_old(id.sequence) || sender.seen.has(id.sequence) {
             self.counters.too_old += 1;
             return;
         }

@@ -12,7 +12,6 @@ use crate::contest::Contest;
 use crate::event::{Event, Reason, State};
 use crate::limits::{HELD_BYTES_MAX, RANGES_MAX, SOURCES_MAX, WAIT_MS_MAX, WINDOW};
 use crate::places::{Change, Key, Places};
-use crate::planted::{self, Bug};
 use crate::policy::Policies;
 use crate::tracker::{Gaps, Took};
 use crate::version::{after, span};
@@ -357,7 +356,7 @@ impl Writer {
             Err(refusal) => return self.refuse(refusal),
         };
         let is_known = source.resync.is_none() && source.gaps.has(share.version);
-        if is_known && !planted::is(Bug::DuplicateCounted) {
+        if is_known {
             self.counters.duplicates += 1;
             return Verdict::Duplicate;
         }
@@ -616,7 +615,7 @@ impl Writer {
     /// If no gateway was heard for so long that missing versions would make the shard late, then versions that nobody
     /// knows of may be missing: each gateway must be received completely again.
     fn doubt(&mut self, now: Micros) {
-        if self.heard_at + self.settings.late <= now && !planted::is(Bug::SilenceForgotten) {
+        if self.heard_at + self.settings.late <= now {
             self.is_settled = false;
             self.sources.values_mut().for_each(|source| source.is_sure = false);
         }
@@ -650,9 +649,6 @@ impl Writer {
 
     /// Whether the shard may be read: its keepalive is written only then (H7).
     pub fn standing(&mut self, now: Micros) -> Standing {
-        if planted::is(Bug::AliveOutOfSync) {
-            return Standing::InSync;
-        }
         if self.is_deaf || self.hears_nobody(now) {
             return Standing::Deaf;
         }
@@ -755,7 +751,7 @@ impl Writer {
             self.sources.insert(origin.ap, Source::new(now, origin.epoch, lease));
         }
         let source = self.sources.get_mut(&origin.ap).ok_or(Refusal::TooManySources)?;
-        if origin.epoch != source.epoch && !planted::is(Bug::EpochIgnored) {
+        if origin.epoch != source.epoch {
             if origin.epoch < source.epoch {
                 return Err(Refusal::OldEpoch);
             }
@@ -780,8 +776,7 @@ impl Writer {
             None => source.gaps.take(now, first, last),
             Some(_) => Took::Beyond,
         };
-        let is_old = took == Took::Duplicate && !planted::is(Bug::DuplicateCounted);
-        if is_old {
+        if took == Took::Duplicate {
             self.counters.duplicates += 1;
             return Verdict::Duplicate;
         }

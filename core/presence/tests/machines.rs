@@ -383,17 +383,6 @@ fn a_writer_that_heard_nobody_is_whole_once_it_has_all_of_each_gateway() {
 }
 
 #[test]
-#[cfg(feature = "planted")]
-fn planted_a_writer_forgets_that_it_heard_nobody() {
-    use muster_presence::planted::{set, Bug};
-    use Standing::{Deaf, InSync};
-    set(Some(Bug::SilenceForgotten));
-    let with = [true, false].map(after_silence);
-    set(None);
-    assert_eq!(with, [[InSync; 4], [Deaf, InSync, InSync, InSync]]);
-}
-
-#[test]
 fn a_lost_tail_of_an_idle_gateway_is_noticed_and_requested() {
     let mut writer = writer(1);
     let mut access = followed(1, &mut writer, 1);
@@ -825,18 +814,4 @@ fn messages_of_a_restarted_senders_earlier_life_are_refused() {
     assert_eq!(offer(&mut deliveries, 0, 8, &unicast(1, 2, 0)), []);
     assert_eq!(deliveries.counters().old_epoch, 1);
     assert_eq!(deliveries.pending_len(), 2);
-}
-
-#[test]
-#[cfg(feature = "planted")]
-fn planted_a_message_of_two_paths_is_delivered_twice() {
-    use muster_presence::planted::{set, Bug};
-    let pushed = || {
-        let mut deliveries = Deliveries::new(1, DeliverySettings::default());
-        [8, 9].map(|service| offer(&mut deliveries, 0, service, &unicast(1, 1, 0)).len())
-    };
-    set(Some(Bug::DeliveredTwice));
-    let with = pushed();
-    set(None);
-    assert_eq!((with, pushed()), ([2, 2], [2, 0]));
 }

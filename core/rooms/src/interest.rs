@@ -12,7 +12,6 @@ use std::collections::{BTreeMap, HashSet};
 
 use muster_transport::{KeyedState, Scope, NODES_MAX};
 
-use crate::planted::{self, Bug};
 use crate::shards::Shards;
 use crate::wire::record::Membership;
 
@@ -140,7 +139,7 @@ fn put(view: &mut View, gateway: u32, membership: &Membership, changes: &mut Vec
         false => view.rooms.get_mut(room),
     };
     match had {
-        Some(known) if known.version >= version && !planted::is(Bug::LastWordWins) => {}
+        Some(known) if known.version >= version => {}
         Some(known) if present => {
             // The gateway left meanwhile and wants the room again; or the name changed, and this is another room.
             let was = std::mem::replace(known, new).check;
@@ -222,9 +221,7 @@ impl Interest {
     ) -> bool {
         let (hash, full) = (self.hash, self.views.len() >= NODES_MAX);
         match self.views.get_mut(&gateway) {
-            Some(view) if view.epoch > epoch && planted::is(Bug::EarlierLifeReturns) => view.epoch = epoch,
             Some(view) if view.epoch > epoch => return false,
-            Some(view) if view.epoch < epoch && planted::is(Bug::EarlierLifeKept) => view.epoch = epoch,
             Some(view) if view.epoch < epoch => self.drop_view(gateway, changes),
             None if full => return false,
             _ => {}
@@ -265,19 +262,11 @@ impl Interest {
         let of_source = |feed: &&Feed| feed.source == source && feed.scope.has(room);
         // A source that once reported more than this share is no longer a source for the rest.
         let feeds = view.feeds.iter().filter(of_source);
-        let former = planted::is(Bug::FormerScopeGrows);
-        let fineness = |feed: &Feed| {
-            if former {
-                u16::MAX - feed.scope.part().0
-            } else {
-                feed.scope.part().0
-            }
-        };
-        let Some(feed) = feeds.max_by_key(|feed| (feed.open.is_some(), fineness(feed))) else {
+        let Some(feed) = feeds.max_by_key(|feed| (feed.open.is_some(), feed.scope.part().0)) else {
             return Taken::Stale;
         };
         let scope = feed.scope;
-        let stale = whole.is_some_and(|whole| version <= whole) && !planted::is(Bug::LastWordWins);
+        let stale = whole.is_some_and(|whole| version <= whole);
         let taken = match &feed.open {
             // A scope that is complete beyond the snapshot gets nothing from it.
             Some(open) if view.is_known(scope, open.version) => Taken::Open,
@@ -320,8 +309,7 @@ impl Interest {
         let Some(open) = view.feeds.iter_mut().find(began).and_then(|feed| feed.open.take()) else {
             return Taken::Stale;
         };
-        let kept = planted::is(Bug::FormerScopeGrows);
-        let wider = |feed: &Feed| feed.source == source && feed.scope != scope && scope.within(feed.scope) && !kept;
+        let wider = |feed: &Feed| feed.source == source && feed.scope != scope && scope.within(feed.scope);
         let narrowed = view.feeds.iter().any(wider);
         view.feeds.retain(|feed| !wider(feed));
         if let Some(whole) = view.whole(scope).filter(|whole| version <= *whole) {
@@ -336,7 +324,7 @@ impl Interest {
         let mut gone = Vec::new();
         view.rooms.retain(|room, known| {
             let outside = !scope.has(room) || known.version > version;
-            let kept = outside || open.seen.contains(&room) || planted::is(Bug::SnapshotsOnlyAdd);
+            let kept = outside || open.seen.contains(&room);
             if !kept {
                 gone.push(Change {
                     gateway,
@@ -372,11 +360,7 @@ impl Interest {
             feeds: Vec::new(),
         });
         let room = membership.room;
-        if !membership.present
-            || !self.part.has(room)
-            || (view.whole_of(room).is_some() && !planted::is(Bug::HintOverrules))
-            || view.rooms.contains(room)
-        {
+        if !membership.present || !self.part.has(room) || view.whole_of(room).is_some() || view.rooms.contains(room) {
             return false;
         }
         put(view, gateway, membership, changes);

@@ -31,7 +31,6 @@ mod missing;
 mod name;
 mod order;
 mod owners;
-pub mod planted;
 mod principal;
 mod proxy;
 mod queue;

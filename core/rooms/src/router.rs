@@ -10,7 +10,6 @@ mod listeners;
 mod reports;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
-use crate::planted::{self, Bug};
 use crate::wire::kinds;
 
 use crate::layers::room_placement;
@@ -206,9 +205,7 @@ impl Router {
         if let Some(kept) = &mut self.kept {
             kept.removed(|node| self.placement.node(node).is_none());
         }
-        if !planted::is(Bug::FormerScopeGrows) {
-            misled.into_iter().for_each(|listener| self.tell_all(now, listener));
-        }
+        misled.into_iter().for_each(|listener| self.tell_all(now, listener));
         self.review_missing(now);
     }
 

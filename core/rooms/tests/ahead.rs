@@ -153,23 +153,6 @@ fn what_comes_meanwhile_proves_a_position_without_an_answer() {
     assert_eq!(joined(&mut rig, SECOND_MEMBER), Some((vec![], true)));
 }
 
-/// The simulator does not show it: its members rarely come while a gateway is behind.
-#[cfg(feature = "planted")]
-#[test]
-fn a_planted_denial_of_what_the_owner_has_numbered_is_found() {
-    use muster_rooms::planted::{set, Bug};
-    for good in [
-        a_member_ahead_of_its_gateway_alone_goes_on_without_a_gap,
-        what_comes_meanwhile_proves_a_position_without_an_answer,
-    ] {
-        set(Some(Bug::AheadDenied));
-        let found = std::panic::catch_unwind(good).is_err();
-        set(None);
-        assert!(found);
-        good();
-    }
-}
-
 /// The owner may have numbered more since it was asked.
 #[test]
 fn an_answer_to_a_question_from_before_the_join_denies_nothing() {

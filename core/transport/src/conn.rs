@@ -8,7 +8,6 @@ use crate::flow::{Flow, STATUS_DELAY};
 use crate::limits::STATUS_SPAN;
 use crate::log::{LogReceiver, LogSender, Records};
 use crate::machine::{Addr, Micros, Outbox, SocketId};
-use crate::planted::{self, Bug};
 use crate::seal::{accepts_generation, Direction, KeyCache, KeySlots, Secret, TAG};
 use crate::window::{Verdict, Window};
 use crate::wire::frame::{append, Status, STATUS_RANGES};
@@ -221,7 +220,7 @@ impl<const BLOCKS: usize> Conn<BLOCKS> {
     }
 
     fn direction(&self, ours: bool) -> Direction {
-        if self.initiator == ours || planted::is(Bug::DirectionMissing) {
+        if self.initiator == ours {
             Direction::Initiator
         } else {
             Direction::Responder
@@ -252,9 +251,6 @@ impl<const BLOCKS: usize> Conn<BLOCKS> {
             return Err(Reject::Generation);
         }
         let direction = self.direction(false);
-        if planted::is(Bug::WindowBeforeOpen) {
-            self.window.commit(header.sequence);
-        }
         let (aad, sealed) = datagram.split_at_mut(HEADER);
         let Ok(len) = keys.open(&self.secret, &mut self.keys, direction, header.sequence, aad, sealed) else {
             return Err(Reject::Forged);
@@ -559,9 +555,6 @@ impl<const BLOCKS: usize> Conn<BLOCKS> {
         }
         self.tail_step += 1;
         self.tail_at = self.probe_at(now, self.tail_step);
-        if planted::is(Bug::TailProbeStopsEarly) {
-            self.tail_at = None;
-        }
         self.want_status = true;
         true
     }

@@ -8,7 +8,6 @@ use std::collections::BTreeMap;
 
 use crate::dice::Dice;
 use crate::machine::Micros;
-use crate::planted::{self, Bug};
 
 /// How often peers are judged.
 pub const TICK: Micros = 1_000_000;
@@ -92,9 +91,8 @@ impl Peer {
         let (highest, received) = reading.told;
         let same = self.link.replace(reading.since) == Some(reading.since);
         let known = std::mem::replace(&mut self.told, reading.told);
-        let kept = if hasty() { 0.0 } else { KEPT };
         for count in [&mut self.sent, &mut self.lost, &mut self.asked, &mut self.unanswered] {
-            *count *= kept;
+            *count *= KEPT;
         }
         if let Some(sent) = highest.checked_sub(known.0).filter(|_| same && known.0 > 0) {
             self.sent += sent as f32;
@@ -106,7 +104,7 @@ impl Peer {
     }
 
     fn loss(&self) -> f32 {
-        match self.sent >= if hasty() { 1.0 } else { SENT_MIN } {
+        match self.sent >= SENT_MIN {
             true => (self.lost / self.sent).min(1.0),
             false => 0.0,
         }
@@ -205,7 +203,7 @@ impl Health {
             reading.is_none() || peer.is_some_and(|peer| peer.away || peer.ejected.is_some())
         };
         let (mut out, count) = (group.iter().filter(is_out).count(), group.len());
-        let too_many = |out: usize| out * 2 > count && !planted::is(Bug::NoneLeft);
+        let too_many = |out: usize| out * 2 > count;
         // If more than half are excluded, the rest are needed, or this node itself was away.
         let panics = too_many(out);
         for (node, reading) in group {
@@ -224,7 +222,7 @@ impl Health {
                     let found = beyond(peer, 1.0);
                     peer.lacks = (peer.lacks - BACK).max(0.0);
                     peer.bad = found.map_or(0, |_| peer.bad.saturating_add(1));
-                    let lasts = peer.bad >= if hasty() { 1 } else { BAD_MAX };
+                    let lasts = peer.bad >= BAD_MAX;
                     reason = found.filter(|_| lasts && !too_many(out + 1));
                     out += usize::from(reason.is_some());
                 }
@@ -232,8 +230,7 @@ impl Health {
                     let found = beyond(peer, 0.5);
                     // The old reason may be over while another one holds.
                     peer.ejected = found.or(peer.ejected);
-                    let good = found.is_none() && !planted::is(Bug::LeftOutForGood);
-                    peer.good = if good { peer.good + 1 } else { 0 };
+                    peer.good = if found.is_none() { peer.good + 1 } else { 0 };
                     if peer.good >= GOOD_MIN || too_many(out) {
                         out -= 1;
                         peer.readmit();
@@ -286,11 +283,6 @@ impl Health {
         };
         dice.better(from, worse)
     }
-}
-
-/// A peer is judged by its last second alone.
-fn hasty() -> bool {
-    planted::is(Bug::JudgedInHaste)
 }
 
 /// The median peer: round trip, and the shares of lost datagrams and unanswered requests.

@@ -35,7 +35,6 @@ mod node;
 mod parting;
 mod past;
 mod placement;
-pub mod planted;
 mod scope;
 mod seal;
 mod sessions;

@@ -544,7 +544,7 @@ impl Links {
         self.probed.clear();
         while let Some(slot) = self.table.pop_due(now) {
             let Some(link) = self.table.get_mut(slot) else { continue };
-            if now >= link.conn.heard_at + DEAD_AFTER && !planted::is(Bug::SilenceUnnoticed) {
+            if now >= link.conn.heard_at + DEAD_AFTER {
                 self.lose(now, slot, "silent");
                 continue;
             }

@@ -4,7 +4,6 @@
 //! Owns the choice of a room's partition and owner (rendezvous hashing). Knows no connection.
 
 use crate::machine::Addr;
-use crate::planted::{self, Bug};
 use crate::scope::{Scope, PARTITIONS_MAX};
 use crate::wire::Role;
 
@@ -70,24 +69,14 @@ impl Layer {
     /// The partitions that learn of a room.
     pub fn hearing(self, room: u64) -> [Option<u16>; 2] {
         let part = |count: u16| (room % u64::from(count)) as u16;
-        let all = if planted::is(Bug::NewPartitionUntold) {
-            self.count
-        } else {
-            self.all()
-        };
-        let (old, new) = (part(self.count), part(all));
+        let (old, new) = (part(self.count), part(self.all()));
         [Some(old), Some(new).filter(|new| *new != old)]
     }
 
     /// Whether a room counts as known only once all nodes of this partition have learned of it: a node whose map is
     /// one step older or newer may ask only these.
     pub fn counts(self, partition: u16) -> bool {
-        let used = if planted::is(Bug::NewPartitionUncounted) {
-            self.count
-        } else {
-            self.used()
-        };
-        partition < used
+        partition < self.used()
     }
 
     /// The rooms that the nodes of a partition learn of.
@@ -199,11 +188,7 @@ impl PlacedLayer {
     /// Of the running nodes of the room's partition that can be `reached`, the one with the highest rendezvous
     /// weight, so that a change of nodes moves 1/n of the rooms.
     pub fn owner_among(&self, room: u64, reached: impl Fn(u32) -> bool) -> Option<u32> {
-        let mut nodes = self.replicas(room).iter().copied().filter(|node| reached(*node));
-        if planted::is(Bug::OwnerByNumber) {
-            let nodes: Vec<u32> = nodes.by_ref().collect();
-            return nodes.get((room % nodes.len().max(1) as u64) as usize).copied();
-        }
+        let nodes = self.replicas(room).iter().copied().filter(|node| reached(*node));
         nodes.max_by_key(|node| (weight(room, *node), *node))
     }
 }

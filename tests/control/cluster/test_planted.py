@@ -1,6 +1,6 @@
 """Holes of the control plane put back one at a time, as one function each: the named test goes red.
 
-The others of this kind are in `core/sim/tests/planted.rs`; all are in `docs/testing.md`.
+The others of this kind are in `core/planted`, whose `README.md` lists all.
 """
 
 from collections.abc import Awaitable, Callable, Iterator, Mapping

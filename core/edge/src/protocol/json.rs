@@ -14,7 +14,6 @@ use serde_json::value::RawValue;
 
 use super::command::{Command, Connect, History, Malformed, Request, SubRefresh, Subscribe};
 use crate::limits::JSON_DEPTH_MAX;
-use crate::planted::{self, Bug};
 
 #[derive(Default, Deserialize)]
 #[serde(default)]
@@ -137,9 +136,6 @@ pub(super) fn command(line: &[u8]) -> Result<Command<'_>, Malformed> {
 
 /// Whether every client's parser takes this as one JSON value: not too deep, no lone surrogates, no number out of range.
 pub fn is_json(bytes: &[u8]) -> bool {
-    if planted::is(Bug::JsonUnchecked) {
-        return true;
-    }
     serde_json::from_slice::<Checked<JSON_DEPTH_MAX>>(bytes).is_ok()
 }
 

@@ -10,7 +10,6 @@ use super::fields::{Encoding, Fields};
 use super::json::is_json;
 use crate::codes::{Failure, Unsubscribe};
 use crate::limits::REASON_BYTES_MAX;
-use crate::planted::{self, Bug};
 
 /// A place in a channel's stream.
 #[derive(Clone, Default, PartialEq, Eq, Debug, Deserialize)]
@@ -408,11 +407,7 @@ impl Replies {
     }
 
     fn message(&mut self, write: impl FnOnce(&mut Fields<'_>)) {
-        let encoding = match (planted::is(Bug::FrameOfOtherEncoding), self.encoding) {
-            (false, encoding) => encoding,
-            (true, _) => Encoding::Json,
-        };
-        Fields::message_into(&mut self.bytes, encoding, write);
+        Fields::message_into(&mut self.bytes, self.encoding, write);
     }
 }
 

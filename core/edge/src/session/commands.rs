@@ -11,7 +11,6 @@ use crate::limits::{
     ASKS_MAX, CHANNEL_BYTES_MAX, DATA_BYTES_MAX, METHOD_BYTES_MAX, SUBSCRIPTIONS_MAX, TOKEN_BYTES_MAX,
     WAITING_BYTES_MAX, WAITING_REPLIES_MAX,
 };
-use crate::planted::{self, Bug};
 use crate::protocol::{
     commands, wanted_tags, Command, Connect, Encoding, History, Position, Request, SubRefresh, Subscribe, Unfit,
 };
@@ -229,10 +228,6 @@ impl Session {
     /// Ends a subscription. One that is not there is left as well: the client and the server agree.
     fn unsubscribe(&mut self, turn: &mut Turn<'_>, id: u32, channel: &str) -> Result<(), Failure> {
         let channel = checked_channel(channel)?;
-        if planted::is(Bug::UnsubscribeStillDelivers) {
-            self.replies.unsubscribe(id);
-            return Ok(());
-        }
         if let Some((subscription, unanswered)) = self.subscriptions.leave(&channel) {
             if let Some(command) = unanswered {
                 self.replies.error(command, LEFT);

@@ -11,7 +11,6 @@ use super::{Session, State, Turn};
 use crate::ask::{Ask, Subject, Subscription, Ticket};
 use crate::codes::Unsubscribe;
 use crate::limits::{RECOVERED_BYTES_MAX, RESUBSCRIBE_EVERY, SUBSCRIPTIONS_MAX};
-use crate::planted::{self, Bug};
 use crate::protocol::{Push, SubscribeResult};
 
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -267,7 +266,7 @@ impl Session {
             return;
         };
         let at = match entry.told_at {
-            Some(told) if code.returns() && !planted::is(Bug::GapsWithoutPause) => told + RESUBSCRIBE_EVERY,
+            Some(told) if code.returns() => told + RESUBSCRIBE_EVERY,
             _ => turn.now,
         };
         if at > turn.now {

@@ -2,8 +2,6 @@
 
 mod disk;
 mod model;
-#[cfg(feature = "planted")]
-mod planted;
 
 use disk::Disk;
 use model::{

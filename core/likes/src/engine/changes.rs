@@ -1,13 +1,10 @@
 //! Changes of the engine by its records: likes, scores, bit operations, fields.
 
 use super::{kind, Answer, ApplyError, Engine};
-use crate::boards::Which;
 use crate::items::Item;
 use crate::leaderboards::{How, Leaderboard, NotANumber, Scored, Ties};
 use crate::likers::Likers;
 use crate::limits::{NEWEST_MAX, NEWS_MAX, NOT_OFFSETS_MAX};
-use crate::planted;
-use crate::planted::Bug;
 use crate::record::BitOp;
 
 impl Engine {
@@ -23,10 +20,6 @@ impl Engine {
             false => self.users.find(user),
         };
         let slot = self.find_or_add(key);
-        if planted::is(Bug::RankBeforeCount) {
-            self.boards.touch(slot, &self.items);
-            let _ = self.boards.len(Which::parse(b"rank").expect("a ranking"), &self.items);
-        }
         self.item_will_change(slot);
         let item = self.items.get_mut(slot);
         item.bits = item.bits.max(u128::from(user) + 1);
@@ -35,7 +28,7 @@ impl Engine {
             (Some(dense), false) => item.likers.remove(dense),
             (None, _) => false,
         };
-        let Some(dense) = dense.filter(|_| was != likes || planted::is(Bug::TwiceCountsTwice)) else {
+        let Some(dense) = dense.filter(|_| was != likes) else {
             return Ok(Answer::Was(was));
         };
         self.toggled(slot, dense, likes);
@@ -64,10 +57,8 @@ impl Engine {
                     self.likes += 1;
                 }
                 false => {
-                    if !planted::is(Bug::RingKeepsTakenBack) {
-                        item.newest.retain(|&other| other != dense);
-                        item.refill_newest();
-                    }
+                    item.newest.retain(|&other| other != dense);
+                    item.refill_newest();
                     self.likes -= 1;
                 }
             }
@@ -83,9 +74,7 @@ impl Engine {
                 }
                 false => self.users.took_back(dense),
             }
-            if !planted::is(Bug::RankBeforeCount) {
-                self.boards.touch(slot, &self.items);
-            }
+            self.boards.touch(slot, &self.items);
         }
     }
 
@@ -235,7 +224,7 @@ impl Engine {
                 let likers = |key: &&[u8]| self.items.by_key(key).map_or(&none, |item| &item.likers);
                 let sets: Vec<&Likers> = sources.iter().map(likers).collect();
                 let mut result = Likers::combine(op, &sets);
-                for dense in self.erasing().filter(|_| !planted::is(Bug::ErasedComesBack)) {
+                for dense in self.erasing() {
                     result.remove(dense);
                 }
                 result

@@ -13,7 +13,6 @@ use super::slots::{slot, Cluster};
 use crate::engine::Engine;
 use crate::leaderboards::window;
 use crate::limits::{NOT_OFFSETS_MAX, SEGMENT_IDS};
-use crate::planted::{self, Bug};
 use crate::record::{BitOp, Record};
 
 /// Maximum number of replies that one connection may wait for before its further commands stay unparsed: 64 pipelines
@@ -634,8 +633,6 @@ impl Front {
         }
         if let Err(text) = result {
             self.error(place, text.into());
-        } else if planted::is(Bug::ReplyBeforeDurable) {
-            self.reply(place, |reply| reply.integer(0));
         }
     }
 

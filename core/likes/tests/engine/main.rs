@@ -1,8 +1,6 @@
 //! The engine compared with plain lists: every result, live, restored and replayed.
 
 mod model;
-#[cfg(feature = "planted")]
-mod planted;
 
 use model::{check, steps, Step};
 use muster_likes::{

@@ -881,13 +881,3 @@ proptest! {
         prop_assert_eq!(node.ask(other, &line("PING")), b"+PONG\r\n");
     }
 }
-
-#[cfg(feature = "planted")]
-#[test]
-fn planted_reply_before_durable_is_found() {
-    use muster_likes::planted::{set, Bug};
-    set(Some(Bug::ReplyBeforeDurable));
-    let found = std::panic::catch_unwind(change_is_answered_only_once_it_is_durable);
-    set(None);
-    assert!(found.is_err(), "the bug was not found");
-}

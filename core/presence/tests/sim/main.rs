@@ -4,8 +4,6 @@
 //! `PRESENCE_SEEDS` sets the number of seeds.
 
 mod nodes;
-#[cfg(feature = "planted")]
-mod planted;
 mod world;
 
 use muster_simkit::{guarded, Ran, Setup};

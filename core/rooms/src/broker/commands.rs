@@ -14,7 +14,6 @@ use crate::command::{
     left_ms, until, Ask, CommandId, Hop, Outcome, Page, Verdict, AWAITED_MAX, AWAY_GRACE, COMMANDS_MAX, COPIES, GRACE,
     HOPS_MAX, KNOWN_MAX, LOOK_EVERY, REMEMBER, RETRY,
 };
-use crate::planted::{self, Bug};
 use crate::shares::{Holder, Shares};
 use crate::wire::record::Record;
 
@@ -88,8 +87,7 @@ impl Command {
     }
 
     fn asked_by(&mut self, proxy: u32, session: u64) {
-        self.askers
-            .retain(|(known, _)| *known != proxy && !planted::is(Bug::LastAskerAnswered));
+        self.askers.retain(|(known, _)| *known != proxy);
         if self.askers.len() >= COPIES {
             self.askers.remove(0);
         }
@@ -330,20 +328,11 @@ impl Broker {
         if linked != Some(epoch) || !told.is_none_or(again) {
             return;
         }
-        let said = (tells && planted::is(Bug::ToldIsDelivered)).then(|| GatewayAnswer {
-            members: 1,
-            over: false,
-            page: Page::default(),
-            at: now,
-        });
-        if said.is_some() {
-            command.awaited.remove(&gateway);
-        }
         let told = GatewayState {
             epoch,
             since,
             at: now,
-            said,
+            said: None,
             busy: None,
         };
         // Members that received it stay counted as reached; the count of a query ended with that life.

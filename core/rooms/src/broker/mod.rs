@@ -22,7 +22,6 @@ mod withheld;
 
 use std::collections::{BTreeMap, HashSet, VecDeque};
 
-use crate::planted::{self, Bug};
 use crate::wire::kinds;
 
 use crate::layers::{room_placement, RoomLayers};

@@ -3,7 +3,6 @@
 
 use std::collections::BTreeMap;
 
-use crate::planted::{self, Bug};
 use crate::wire::kinds;
 
 use muster_transport::{Code, Frame, Links, Micros};

@@ -11,7 +11,6 @@ use std::collections::{BTreeMap, BTreeSet};
 use muster_transport::{weight, Addr, Micros};
 
 use super::Broker;
-use crate::planted::{self, Bug};
 use crate::role;
 use crate::wire::record::Record;
 
@@ -277,9 +276,6 @@ impl Broker {
         // If most are behind, they, or this broker, are busy: serving all of them would make it worse.
         let (some, most) = (!behind.is_empty(), 2 * behind.len() > taken);
         for (gateway, child) in behind {
-            if planted::is(Bug::SilentRelayStays) {
-                break;
-            }
             if !most {
                 self.serve_again(now, at, gateway, REST);
             } else if now >= child.told_at + HEAD_EVERY {
@@ -426,9 +422,6 @@ impl Broker {
 
     /// A gateway's link is lost, or new: it passes nothing on, and is to get rooms from the broker.
     pub(super) fn relay_lost(&mut self, now: Micros, gateway: u32) {
-        if planted::is(Bug::SilentRelayStays) {
-            return;
-        }
         for at in self.relays.trees.clone() {
             let room = self.rooms.get_mut(at);
             let Some(tree) = room.and_then(|room| room.tree.as_deref_mut()) else {

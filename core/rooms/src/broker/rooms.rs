@@ -4,8 +4,6 @@ use super::room::Room;
 use super::{enqueue, Broker, DETOUR_IDLE, ROOM_IDLE, SWEEP_EVERY, SWEPT_AT_ONCE};
 use crate::interest::Change;
 use crate::layers::RoomLayers;
-use crate::planted;
-use crate::planted::Bug;
 use muster_transport::{Code, Micros, Placement, Scope};
 
 impl Broker {

@@ -7,7 +7,6 @@ use std::cell::Cell;
 use std::collections::VecDeque;
 use std::num::NonZeroU64;
 
-use crate::planted::{self, Bug};
 use crate::wire::kinds;
 
 use muster_transport::{append, frames_max, Heard, Micros, Outbox, Wants, Writer, HEADER};
@@ -368,8 +367,7 @@ impl Gateway {
             }
             let last = last.min(cursor - 1);
             let repairs = &mut client.aside.get_or_insert_default().repairs;
-            let shared = planted::is(Bug::RequestLimitShared) && self.counters.repairs_served >= 100;
-            if client.allowance <= 0 || repairs.len() >= REPAIRS_MAX || shared {
+            if client.allowance <= 0 || repairs.len() >= REPAIRS_MAX {
                 self.counters.dropped_repair_limit += 1;
             } else if !repairs.contains(&(handle, first, last)) {
                 repairs.push_back((handle, first, last));

@@ -15,7 +15,6 @@ use super::room::Room;
 use super::{GatewayCounters, Joined};
 use crate::filter::Filter;
 use crate::headers;
-use crate::planted::{self, Bug};
 use crate::ring::{Arena, Entry};
 use crate::segments::Built;
 use crate::wire::room::{Passed, BLOCK_MESSAGES, FIRST, HEADERS};
@@ -247,7 +246,7 @@ impl Filtering {
                 return Written::Paused;
             }
             let lets = entry.gap || self.lets(room, arena, place, &entry, looked);
-            if !lets || !entry.gap && planted::is(Bug::FilterPassesWanted) && place % 64 == 0 {
+            if !lets {
                 if !self.pass(room, &entry, place) {
                     if !self.tell(writer) {
                         return Written::Full;
@@ -341,7 +340,7 @@ impl Filtering {
             return latest.repair(view, (first, until), writer);
         }
         let entry = room.ring.get(arena, first)?;
-        if !planted::is(Bug::RepairsPassAll) && (entry.gap || self.lets(room, arena, first, &entry, looked)) {
+        if entry.gap || self.lets(room, arena, first, &entry, looked) {
             return view.frame(self.room, first, self.run(view, first, until), writer);
         }
         let stream = room.sources().get(usize::from(entry.stream))?.stream;

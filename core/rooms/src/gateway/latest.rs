@@ -11,7 +11,6 @@ use muster_transport::{Micros, Writer};
 use super::filtering::{View, Written};
 use super::room::Room;
 use super::GatewayCounters;
-use crate::planted::{self, Bug};
 use crate::ring::{Arena, Entry};
 use crate::wire::room::{LeftOut, Skip, FIRST, LAST};
 use crate::wire::{GapReason, PublisherId};
@@ -202,7 +201,7 @@ impl Latest {
         } else {
             now + OPEN_FOR / 4
         };
-        (waits && !planted::is(Bug::LatestNotLast)).then_some(at)
+        waits.then_some(at)
     }
 
     /// Writes what is due. `due`: the member is to be told of all that it is left out of. [`Written::Full`]: no space for all.
@@ -347,7 +346,7 @@ impl Latest {
     pub fn repair(&self, view: &View<'_>, (first, until): (u64, u64), writer: &mut Writer<'_>) -> Option<u64> {
         let View { room, arena, .. } = *view;
         let at = self.sent.partition_point(|place| *place < first);
-        let next = self.sent.get(at).copied().filter(|_| !planted::is(Bug::LatestNotAgain));
+        let next = self.sent.get(at).copied();
         if next == Some(first) {
             return match room.ring.get(arena, first) {
                 Some(_) => view.frame(self.room, first, first + 1, writer),

@@ -4,7 +4,6 @@
 
 use muster_transport::Micros;
 
-use crate::planted::{self, Bug};
 use crate::wire::StreamId;
 
 /// Offsets of members of a room that no broker could be asked for, 40 bytes each: as many as come within a second when a gateway
@@ -54,16 +53,10 @@ impl Proofs {
     /// Whether a stream's broker has numbered an offset. `None`: its last answer does not say, for it came to a question up to
     /// `asked_before`, since which more may have been numbered, or is about a later stream.
     pub fn has_numbered(&self, stream: StreamId, offset: u64, asked_before: u64) -> Option<bool> {
-        if planted::is(Bug::AheadBelieved) {
-            return Some(true);
-        }
         let theirs = |known: &&Numbered| (known.node, known.epoch) == (stream.node, stream.epoch);
         let answer = self.answers.iter().find(theirs);
         if answer.is_some_and(|answer| answer.generation == stream.generation && offset < answer.next) {
             return Some(true);
-        }
-        if planted::is(Bug::AheadDenied) {
-            return Some(false);
         }
         let denies = |answer: &Numbered| answer.question > asked_before && answer.generation <= stream.generation;
         answer.is_some_and(denies).then_some(false)

@@ -596,9 +596,7 @@ impl Room {
             let next = self.sources[at].next;
             if message.data.len() > data_max {
                 pen.counters.dropped_malformed += 1;
-            } else if offset == next && !self.is_early(pen.now, at, pen.now, (message.publisher, message.sequence))
-                || offset > next && planted::is(Bug::ForwardsPastHole)
-            {
+            } else if offset == next && !self.is_early(pen.now, at, pen.now, (message.publisher, message.sequence)) {
                 self.append(pen, at, offset, &message, born);
                 if !self.sources[at].held.is_empty() {
                     // It may have waited for its turn.

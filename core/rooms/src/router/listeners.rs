@@ -2,9 +2,8 @@
 
 use super::reports::hint_to;
 use super::{Listener, Router, SETTLE};
-use crate::planted::Bug;
+use crate::role;
 use crate::wire::record::Record;
-use crate::{planted, role};
 use muster_transport::{Identity, Micros, Scope};
 use std::collections::VecDeque;
 
@@ -91,7 +90,7 @@ impl Router {
             *least = open.map_or(u64::MAX, |(burst, _)| burst - 1).min(*least);
         }
         // A broker without a router may serve all the same, or start to, without knowing the covered rooms.
-        let untold = self.brokers_missing.waits() && !planted::is(Bug::UntoldUncounted);
+        let untold = self.brokers_missing.waits();
         for (node, source) in &mut self.sources {
             let own = self.listeners.get(node).is_none_or(|listener| !listener.peer);
             let done = match own {
@@ -123,9 +122,7 @@ impl Router {
             bursts: VecDeque::new(),
         };
         self.listeners.insert(peer.node, listener);
-        if !planted::is(Bug::SubscribedUntold) {
-            self.tell_all(now, peer.node);
-        }
+        self.tell_all(now, peer.node);
         if let Some(listener) = self.listeners.get_mut(&peer.node).filter(|listener| listener.told > 0) {
             // Reports that not all listeners had in time count as covered once this one has them too.
             listener.bursts.push_back((1, listener.told));
@@ -164,7 +161,7 @@ impl Router {
         let loaded = |node: &muster_transport::PlacedNode| self.interest.is_loaded(node.node, scope);
         let mut gateways = self.placement.of(role::GATEWAY).chain(self.placement.of(role::EDGE));
         self.complete |= now >= started + SETTLE || gateways.all(loaded);
-        if !self.complete || (self.peers_missing.waits() && !planted::is(Bug::PeersUnheard)) {
+        if !self.complete || self.peers_missing.waits() {
             return;
         }
         for listener in self.listeners.values_mut().filter(|listener| !listener.complete) {

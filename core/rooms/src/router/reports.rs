@@ -3,9 +3,8 @@
 use super::{GatewayLinks, Listener, Router, RouterCounters};
 use crate::interest::Taken;
 use crate::limits::GATEWAY_LEASE;
-use crate::planted::Bug;
+use crate::role;
 use crate::wire::record::{Membership, Record};
-use crate::{planted, role};
 use muster_transport::Encode;
 use muster_transport::{Code, Identity, Links, Micros, NodeState, Scope, NODES_MAX};
 use std::collections::btree_map::Entry;
@@ -168,10 +167,7 @@ impl Router {
             }
             Taken::Open => return false,
             // A peer may know less than this router: it gets everything that the gateway itself reports here.
-            Taken::Known | Taken::News => {
-                let peers = source == node || planted::is(Bug::PeersPassOn);
-                (taken == Taken::News, peers)
-            }
+            Taken::Known | Taken::News => (taken == Taken::News, source == node),
         };
         let membership = *membership;
         let told = Record::GatewayMembership {
@@ -223,8 +219,7 @@ impl Router {
         // A broker knew as much as this router, unless this one had fallen behind: then only a full report reveals
         // rooms that are gone.
         let news = taken == Taken::News;
-        let peers = own || planted::is(Bug::PeersPassOn);
-        let wants = |listener: &Listener| if listener.peer { peers } else { news };
+        let wants = |listener: &Listener| if listener.peer { own } else { news };
         let told: Vec<u32> = self
             .listeners
             .iter()

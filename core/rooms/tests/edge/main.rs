@@ -3,8 +3,6 @@
 mod entries;
 mod filters;
 mod join_leave;
-#[cfg(feature = "planted")]
-mod planted;
 mod seeds;
 mod world;
 

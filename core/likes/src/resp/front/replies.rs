@@ -7,8 +7,6 @@ use super::super::{commands, questions, session};
 use super::{Batch, ConnectionId, Front, Ids, Operation, AHEAD, NOBODY};
 use crate::engine::{Answer, ApplyError};
 use crate::limits::{NOT_OFFSETS_MAX, SEGMENT_IDS};
-use crate::planted;
-use crate::planted::Bug;
 use crate::record::{BitOp, Record};
 
 pub(super) fn records<'a>(bytes: &'a [u8], ends: &'a [usize]) -> impl Iterator<Item = &'a [u8]> {
@@ -275,9 +273,7 @@ impl Front {
 
     /// One operation of the connection is done.
     pub(super) fn settle(&mut self, place: u32, write: impl FnOnce(&mut Reply)) {
-        if !planted::is(Bug::ReplyBeforeDurable) {
-            self.reply(place, write);
-        }
+        self.reply(place, write);
         if let Some(connection) = self.connection(place) {
             connection.waiting -= 1;
             if connection.waiting == 0 {

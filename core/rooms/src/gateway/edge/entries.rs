@@ -242,7 +242,7 @@ impl Edge {
             let Some(room) = self.rooms.get(at) else {
                 continue;
             };
-            let shown = (entry.had.as_ref().filter(|_| whole), entry.had.is_some());
+            let shown = entry.had.as_ref().filter(|_| whole);
             let beginning = beginning(room, &self.arena, shown, entry.recovering, place, bytes_left, None);
             let bytes: usize = beginning.found.iter().map(|message| message.len() + 200).sum();
             bytes_left = bytes_left.saturating_sub(bytes);

@@ -18,7 +18,6 @@ use crate::gateway::latest::Standing;
 use crate::gateway::room::Room;
 use crate::headers;
 use crate::name::DEFAULT_NAMESPACE;
-use crate::planted::{self, Bug};
 use crate::ring::{Arena, Entry};
 use crate::wire::room::{FIRST, HEADERS, LAST};
 use crate::wire::GapReason;
@@ -343,10 +342,7 @@ impl Built {
     pub fn news(&mut self, room: &Room, arena: &Arena, number: i64, place: u64, form: Form) -> News {
         let head = room.ring.next();
         let encoding = u8::from(form.encoding == Encoding::Protobuf);
-        let shape = match planted::is(Bug::FormsMixed) {
-            true => 0,
-            false => encoding | u8::from(form.compact) << 1 | u8::from(form.bare) << 2 | (form.deltas as u8) << 3,
-        };
+        let shape = encoding | u8::from(form.compact) << 1 | u8::from(form.bare) << 2 | (form.deltas as u8) << 3;
         let key = (room.frames, place, form.stream, shape);
         let last = self.last.as_ref().filter(|(of, _)| *of == key).map(|(_, kept)| kept);
         if let Some(kept) = last.filter(|kept| kept.is_current(head)) {

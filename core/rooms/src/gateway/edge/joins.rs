@@ -17,7 +17,6 @@ use crate::gateway::latest::Standing;
 use crate::gateway::members::Members;
 use crate::gateway::room::Room;
 use crate::gateway::{LEAVE_HOLD, SESSION_ROOMS};
-use crate::planted::{self, Bug};
 use crate::ring::Arena;
 use crate::wire::publish::Positions;
 use crate::wire::{GapReason, StreamGap};
@@ -90,18 +89,17 @@ pub(super) struct Beginning<'a> {
 }
 
 /// Where a client starts that has a place in a room. `shown`: the positions that it showed, unless gaps are known before its
-/// place, and whether it showed any. `bytes_max`: of the messages that it missed, as many are found, if its filter lets them.
+/// place. `bytes_max`: of the messages that it missed, as many are found, if its filter lets them.
 pub(super) fn beginning<'a>(
     room: &Room,
     arena: &'a Arena,
-    shown: (Option<&Positions>, bool),
+    shown: Option<&Positions>,
     recovering: bool,
     place: u64,
     bytes_max: usize,
     filter: Option<&Filtering>,
 ) -> Beginning<'a> {
-    let blind = planted::is(Bug::RecoveredWithHole);
-    let recovered = shown.0.is_some() && !has_gap(room, arena, place) || shown.1 && blind;
+    let recovered = shown.is_some() && !has_gap(room, arena, place);
     let lost = (recovering && !recovered).then_some(place);
     // Without an owner there is no stream to begin in: the gap behind its place is told once there is one.
     let place = match recovered || !recovering || room.live().next().is_none() {
@@ -114,7 +112,7 @@ pub(super) fn beginning<'a>(
     // Streams of several owners lie between each other: it has some of those behind its place.
     found.retain(|message| {
         let had = room.sources().get(usize::from(message.stream));
-        let had = had.and_then(|source| shown.0?.of(source.stream));
+        let had = had.and_then(|source| shown?.of(source.stream));
         had.is_none_or(|had| had.offset < message.offset)
     });
     Beginning {
@@ -275,15 +273,7 @@ impl Edge {
         let filter = self.sessions.live(slot).and_then(|conn| conn.client.filtering(at));
         // A difference is to the message before, which a filter may have passed.
         let deltas = join.delta && filter.is_none();
-        let begun = beginning(
-            room,
-            &self.arena,
-            (shown, had.is_some()),
-            recovering,
-            place,
-            RECOVERED_BYTES,
-            filter,
-        );
+        let begun = beginning(room, &self.arena, shown, recovering, place, RECOVERED_BYTES, filter);
         let standing = filter.and_then(Filtering::standing);
         let counters = &mut self.sessions.counters;
         counters.recovered += u64::from(recovering && begun.recovered);

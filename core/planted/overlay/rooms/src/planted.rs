@@ -1,6 +1,10 @@
 //! Known bugs of rooms, each behind a switch, to check that the tests find it (`docs/testing.md`).
 
-muster_planted::planted! {
+#[macro_use]
+#[path = "../../switch.rs"]
+mod switch;
+
+planted! {
     /// One member's repair requests use up the allowance of all.
     RequestLimitShared,
     /// A gateway passes on messages behind a hole.

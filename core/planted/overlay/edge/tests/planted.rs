@@ -1,5 +1,4 @@
 //! Each planted bug is found by the test that passes without it.
-#![cfg(feature = "planted")]
 
 mod common;
 

@@ -1,6 +1,10 @@
 //! Known bugs of the transport, each behind a switch, to check that the tests find it (`docs/testing.md`).
 
-muster_planted::planted! {
+#[macro_use]
+#[path = "../../switch.rs"]
+mod switch;
+
+planted! {
     /// A sequence counts as seen before its datagram is authenticated.
     WindowBeforeOpen,
     /// Both directions of a connection seal with the same nonces.

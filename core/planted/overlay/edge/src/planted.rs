@@ -1,6 +1,10 @@
 //! Known bugs of the edge, each behind a switch, to see that the tests find them (`docs/testing.md`).
 
-muster_planted::planted! {
+#[macro_use]
+#[path = "../../switch.rs"]
+mod switch;
+
+planted! {
     /// An announced gap is followed by the next one at once.
     GapsWithoutPause,
     /// A frame of one encoding is given to a session of the other.

@@ -1,6 +1,10 @@
 //! Known bugs of presence and unicast, each behind a switch, to check that the tests find it (`docs/testing.md`).
 
-muster_planted::planted! {
+#[macro_use]
+#[path = "../../switch.rs"]
+mod switch;
+
+planted! {
     /// A proxy sends a version only to the writers that have events in it (H1).
     EmptyUnsent,
     /// A writer accepts packets of any epoch (H2).

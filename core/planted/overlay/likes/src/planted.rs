@@ -1,6 +1,10 @@
 //! Known bugs of likes, each behind a switch, to check that the tests find it (`docs/testing.md`).
 
-muster_planted::planted! {
+#[macro_use]
+#[path = "../../switch.rs"]
+mod switch;
+
+planted! {
     /// A ranking uses the count from before the toggle.
     RankBeforeCount,
     /// Two users get the same dense id.

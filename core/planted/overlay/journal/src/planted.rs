@@ -1,6 +1,10 @@
 //! Known bugs of the log, each behind a switch, to check that the tests find it (`docs/testing.md`).
 
-muster_planted::planted! {
+#[macro_use]
+#[path = "../../switch.rs"]
+mod switch;
+
+planted! {
     /// A torn group counts as whole.
     TailUnchecked,
     /// Frames of a segment's earlier life are valid in its next one.
