@@ -20,7 +20,6 @@ use crate::log::Records;
 use crate::machine::{Addr, Arrival, Micros, Outbox, SocketId};
 use crate::node::Node;
 use crate::past::Past;
-use crate::planted::{self, Bug};
 use crate::table::Table;
 use crate::wire::frame::append;
 use crate::wire::header::{DatagramKind, Header, HEADER};
@@ -262,7 +261,6 @@ impl Links {
             let accepted = accepted.is_some_and(|secret| before.find(key) == Some(secret));
             let allow = self.cluster.allow.as_ref();
             let (ends_at, why) = match allow.map_or(Standing::Keep, |allow| allow.judge(peer, proved)) {
-                Standing::End if planted::is(Bug::ShutOutStays) => continue,
                 Standing::End => {
                     // Now, not at the next timer: its datagrams may be in the socket already.
                     self.counters.links_shut_out += u64::from(link.data.proven);
@@ -295,7 +293,7 @@ impl Links {
             let allow = self.cluster.allow.as_ref();
             let unproved = link.data.key.is_none() && allow.is_some_and(|allow| allow.demand > Demand::Accepted);
             let former = link.data.is_outdated() || link.conn.key_id() != self.cluster.current.0 || unproved;
-            former && !planted::is(Bug::SecretNotRenewed)
+            former
         })
     }
 

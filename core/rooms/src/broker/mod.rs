@@ -320,10 +320,6 @@ impl Broker {
             // forgotten.
             self.interest.keep(scope);
             self.commands_placed(now);
-            if planted::is(Bug::NarrowingForgets) {
-                let others = self.rooms.iter_mut().filter(|(_, room)| !scope.has(room.id));
-                others.for_each(|(_, room)| room.gateways.clear());
-            }
         }
         self.resubscribe(now);
         self.review_homes(now);
@@ -538,10 +534,6 @@ impl Broker {
                 LinkChange::Down { peer, .. } if peer.role == role::ROUTER => {
                     self.reports.router_lost(peer.node);
                     self.interest.leave(peer.node);
-                    if planted::is(Bug::RouterTakesItAlong) {
-                        self.interest = Interest::new(KeyedState::new(1, 2));
-                        self.rooms.iter_mut().for_each(|(_, room)| room.gateways.clear());
-                    }
                     self.review_homes(now);
                 }
                 LinkChange::Down { peer, .. } => {

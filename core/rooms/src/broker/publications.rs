@@ -11,7 +11,6 @@ use super::users::Users;
 use super::{PUBLISHERS_MAX, SWEPT_AT_ONCE};
 use crate::limits;
 use crate::order::{Publisher, Run};
-use crate::planted::{self, Bug};
 use crate::slots::Slots;
 use crate::wire::publish::{Ack, LinkPublish, ACK_RANGES, ACK_RUNS};
 use crate::wire::{PublisherId, StreamId};
@@ -238,10 +237,7 @@ impl Publications {
 
     /// The publisher's state in the room; made if it is new. `None`: there are too many.
     pub fn enter(&mut self, now: Micros, frame: &LinkPublish<'_>) -> Option<u32> {
-        let mut key = (frame.room, frame.publisher);
-        if planted::is(Bug::NoIncarnation) {
-            key.1.incarnation = 0;
-        }
+        let key = (frame.room, frame.publisher);
         if let Some(at) = self.slots.find(key) {
             return Some(at);
         }

@@ -10,7 +10,6 @@ use crate::interest::Interest;
 use crate::layers::RoomLayers;
 use crate::limits::GATEWAY_LEASE;
 use crate::missing::MISSING_WAIT;
-use crate::planted::{self, Bug};
 use crate::role;
 
 /// A router's reports since this broker subscribed to it.
@@ -191,7 +190,7 @@ impl Reports {
 
     /// Since when a gateway has had no link to any router that reports a room, or 0: it has left the placement.
     pub fn away_since(&self, gateway: u32, room: u64) -> Option<Micros> {
-        match self.dropped.contains(&gateway) || planted::is(Bug::AwayUnasked) {
+        match self.dropped.contains(&gateway) {
             true => Some(0),
             false => {
                 let telling = self.routers.values().filter(|told| told.scope.has(room));

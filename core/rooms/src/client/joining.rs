@@ -17,10 +17,6 @@ pub(super) fn put_off(dice: &mut Dice, retry_ms: u32, refusals: u32) -> Micros {
     wait + dice.below(wait)
 }
 
-pub(super) fn planted_late_leaves() -> bool {
-    crate::planted::is(crate::planted::Bug::LeaveOvertakesJoin)
-}
-
 impl Client {
     pub(super) fn enter(
         &mut self,
@@ -38,7 +34,7 @@ impl Client {
     }
 
     pub(super) fn ask_join(&mut self, now: Micros, room: u32) {
-        let free = self.rooms.leaves.is_empty() || planted_late_leaves();
+        let free = self.rooms.leaves.is_empty();
         let Some(member) = self.rooms.get_mut(room) else {
             return;
         };
@@ -73,9 +69,7 @@ impl Client {
 
     pub(super) fn tell_leave(&mut self, handle: u32) {
         self.rooms.leaves.push_back(handle);
-        if !planted_late_leaves() {
-            self.tell_leaves();
-        }
+        self.tell_leaves();
     }
 
     pub(super) fn tell_leaves(&mut self) {

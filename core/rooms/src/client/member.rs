@@ -19,7 +19,6 @@ use crate::chunks::Budget;
 use crate::client::held::{Block, Content};
 use crate::command::CommandId;
 use crate::filter::Filter;
-use crate::planted::{self, Bug};
 use crate::wire::publish::{Course, Positions};
 use crate::wire::room::{GapPlace, LeftOut, Passed, RoomBlock, Skip};
 use crate::wire::{GapReason, StreamGap, StreamId};

@@ -26,7 +26,6 @@ use super::GatewayCounters;
 use crate::age::{self, Ages};
 use crate::asking::Pace;
 use crate::limits::{CROWDED_BYTES, CROWDED_MESSAGES, CROWDED_WINDOW, MESSAGE_AGE_MAX};
-use crate::planted::{self, Bug};
 use crate::ring::{Arena, Entry, Ring};
 use crate::wire::publish::Positions;
 use crate::wire::room::{LinkBlock, Message, STREAMS_MAX};
