@@ -32,6 +32,7 @@ from bench import (
     receive,
     rejoin,
     scale,
+    starts,
     storm,
     targets,
 )
@@ -335,6 +336,11 @@ def _small_nodes(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(targets, "LATE_US_MAX", float("inf"))  # nothing is timed here
 
 
+def _small_starts(patch: pytest.MonkeyPatch) -> None:
+    for name, value in (("NODES_QUICK", 8), ("EACH", 4), ("CHANGES", 1), ("QUIET_S", 0.1), ("APART_S", 1.0)):
+        patch.setattr(starts, name, value)
+
+
 def _small_edge(patch: pytest.MonkeyPatch) -> None:
     for name, value in (
         ("FANOUTS", (5,)),
@@ -403,6 +409,7 @@ def _small_scale(patch: pytest.MonkeyPatch) -> None:
         (nodes, _small_nodes, {"PF-1", "PF-5", "PF-6", "PF-9", "PF-11", "nodes"}),
         (rejoin, _small_rejoin, {"rejoin"}),
         (scale, _small_scale, {"PF-13", "linear", "scale"}),
+        (starts, _small_starts, {"PF-37"}),
     ],
     ids=lambda value: getattr(value, "__name__", ""),
 )
@@ -411,7 +418,7 @@ def test_a_small_run_gives_a_document_with_its_goals(
 ) -> None:
     shrink(monkeypatch)
     name = module.__name__.rpartition(".")[2]
-    loopback = [] if module is scale else ["--loopback", "host"]  # what is in memory has none
+    loopback = [] if module in (scale, starts) else ["--loopback", "host"]
     done = CliRunner().invoke(cli.app, [name, "--quick", "--rounds", "1", "--json", *loopback])
     if done.exit_code == cli.EXIT_TRY_LATER:
         pytest.skip(done.stderr)
