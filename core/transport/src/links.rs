@@ -292,8 +292,7 @@ impl Links {
         self.to(node).and_then(|slot| self.table.get(slot)).is_none_or(|link| {
             let allow = self.cluster.allow.as_ref();
             let unproved = link.data.key.is_none() && allow.is_some_and(|allow| allow.demand > Demand::Accepted);
-            let former = link.data.is_outdated() || link.conn.key_id() != self.cluster.current.0 || unproved;
-            former
+            link.data.is_outdated() || link.conn.key_id() != self.cluster.current.0 || unproved
         })
     }
 
