@@ -33,11 +33,14 @@ const HOP: Micros = 1_000;
 /// Datagrams lost between nodes, per million, where times are measured.
 const LOSSES: [u64; 2] = [0, 10_000];
 
+/// Its sender's and its receiver's address, and its bytes.
+type Datagram = (Addr, Addr, Vec<u8>);
+
 /// One machine, the addresses of its sockets, and what waits for it.
 struct Part<M> {
     machine: M,
     sockets: Vec<Addr>,
-    waiting: VecDeque<(Addr, Addr, Vec<u8>)>,
+    waiting: VecDeque<Datagram>,
     cpu: u64,
     sent: u64,
 }
@@ -59,7 +62,7 @@ impl<M: Machine> Part<M> {
     }
 
     /// One turn. Whether anything came or left.
-    fn turn(&mut self, now: Micros, outbox: &mut Outbox, out: &mut Vec<(Addr, Addr, Vec<u8>)>) -> bool {
+    fn turn(&mut self, now: Micros, outbox: &mut Outbox, out: &mut Vec<Datagram>) -> bool {
         let batch: Vec<_> = self.waiting.drain(..self.waiting.len().min(BATCH)).collect();
         let due = self.machine.deadline().is_some_and(|at| at <= now);
         let (mut slab, mut arrivals) = (Vec::new(), Vec::new());
@@ -129,7 +132,7 @@ struct World {
     hop: Micros,
     loss: u64,
     dice: u64,
-    flying: VecDeque<(Micros, (Addr, Addr, Vec<u8>))>,
+    flying: VecDeque<(Micros, Datagram)>,
     /// Times from a message's turn at the publisher to a member.
     took: Vec<Micros>,
     /// Turns in which the publisher had to wait.
@@ -276,7 +279,7 @@ impl World {
     }
 
     /// Whether this datagram is lost: only links between nodes lose some.
-    fn is_lost(&mut self, datagram: &(Addr, Addr, Vec<u8>)) -> bool {
+    fn is_lost(&mut self, datagram: &Datagram) -> bool {
         let is_link = |addr: &Addr| self.by_addr.get(addr).is_some_and(|at| *at < 4 + self.gateways.len());
         if self.loss == 0 || !is_link(&datagram.0) || !is_link(&datagram.1) {
             return false;
@@ -288,7 +291,7 @@ impl World {
     }
 
     /// Sends datagrams on their way. Those that are due arrive.
-    fn deliver(&mut self, out: Vec<(Addr, Addr, Vec<u8>)>) {
+    fn deliver(&mut self, out: Vec<Datagram>) {
         let count = self.gateways.len();
         let arrives = self.now + self.hop;
         for datagram in out {
